@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Length in bytes beyond which a file is full.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Characters of a command that are logged: with longer ones an ordinary user could fill the log.
+/// Most characters of a command that are logged: else an ordinary user could fill the log.
 const COMMAND_CHARS_MAX: usize = 300;
 
 /// Most lines of ordinary users in a period.

@@ -51,7 +51,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// A stop that nobody has asked for yet; it calls `polling`.
+    /// A stop that nobody has asked for yet; asking for it calls `polling`.
     pub fn new(polling: [Arc<Wake>; 2]) -> Self {
         Stop { stopping: AtomicBool::new(false), signal: Default::default(), polling }
     }

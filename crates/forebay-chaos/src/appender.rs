@@ -152,9 +152,9 @@ fn read_by(client: &Client, path: &std::path::Path) -> io::Result<(Vec<u8>, bool
 }
 
 /// Returns violations of what appenders were promised, as text, and how many reads were judged.
-/// Where the clients of a file system keep caches of their own, reads without an agent are not
-/// judged, nor reads that begin within `settle_ns` of an append: a client may show zeros in place
-/// of what another one has appended next to it.
+/// Where the clients of a file system keep caches of their own (`plain` is false), reads without an
+/// agent are not judged, nor reads that begin within `settle_ns` of an append: a client may show
+/// zeros in place of what another one has appended at the same time.
 pub fn judge(records: &[Record], plain: bool, settle_ns: u64) -> (Vec<String>, u64) {
     let (mut acknowledged, mut begun) = (BTreeMap::new(), BTreeMap::new());
     for record in records {

@@ -289,7 +289,7 @@ impl History {
     }
 }
 
-/// Returns whether a reader that has the file open can distinguish the contents by ctime alone.
+/// Returns whether a reader that has the file open can distinguish the contents only by ctime.
 fn keeps_stamp(op: &Op, after: &State, before: &State) -> bool {
     matches!(op, Op::Overwrite { keep_mtime: true, .. }) && after.size() == before.size()
 }

@@ -45,7 +45,8 @@ pub struct Rules {
 /// The library truncates times to milliseconds twice.
 const ROUNDING_NS: u64 = 2_000_000;
 
-/// How much later than that a mount's kernel may learn of the mount's last look, on a busy machine.
+/// Added to `look_ns` on a mount: how late its kernel may learn of the mount's last look, on a busy
+/// machine.
 const MOUNT_ROUNDING_NS: u64 = 1_000_000_000;
 
 /// What a handle broke.
@@ -240,7 +241,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Returns whether the bytes are a mixture; an error if they are wrong.
+    /// Returns whether several versions were allowed, so that the bytes were judged as a mixture of
+    /// them; an error if the bytes are wrong.
     fn bytes(&self, low: usize, high: usize, read: &ReadSeen, parts: &[Part]) -> Result<bool, Fault> {
         let (from, to) = self.allowed(low, high, read);
         if from == to {
@@ -307,8 +309,8 @@ impl Judge<'_> {
         self.handle.whole && self.object.others.iter().any(since)
     }
 
-    /// All changes since then set mtime back, and another node changed links, owner, mode or name
-    /// at the same time.
+    /// Returns whether all changes after version `high` set mtime back, and another node changed
+    /// links, owner, mode or name since the open.
     fn hidden(&self, high: usize, newest: usize, read: &ReadSeen) -> bool {
         self.handle.kind == Kind::Cached
             && self.versions()[high + 1..=newest].iter().all(|v| v.keeps_stamp)

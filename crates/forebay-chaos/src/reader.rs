@@ -289,7 +289,7 @@ impl Reader {
         let got = Got::Bytes(decode(&out.stdout, 0));
         let read = ReadSeen { begin, end, offset: 0, wanted: u64::MAX, len, got };
         let reads = opened.map_or(Vec::new(), |_| vec![read]);
-        // For the report: the program's output if it failed.
+        // For the report: what the program wrote to stderr, if it failed.
         let (node, kind, version) = (self.actor.orders.node, Kind::Run, said);
         let (tiered, whole, moved) = (true, false, false);
         let seen = HandleSeen { node, path, kind, tiered, whole, begin, end, opened, reads, moved, version };

@@ -378,7 +378,8 @@ impl Stage {
         Some(filler)
     }
 
-    /// Limits a node's tmpfs to leave this much room; `None` if the node has no tmpfs of its own.
+    /// Resizes a node's tmpfs to leave `room_bytes` of room, or to its usual size without them;
+    /// returns `None` if the node has no tmpfs of its own, or if this fails.
     pub fn resize_tier(&self, number: u32, room_bytes: Option<u64>) -> Option<()> {
         let node = &self.nodes[number as usize];
         let tier = node.dir.join("tier");
@@ -389,7 +390,8 @@ impl Stage {
     }
 
     /// Limits the memory of a node's agent, its tier included, to what it has and `more_bytes`
-    /// more; `None`: no limit. Returns how often a limit has been hit.
+    /// more; without them there is no limit. Returns how often a limit has been hit, or `None` if
+    /// memory cannot be limited here.
     pub fn limit_memory(&self, number: u32, more_bytes: Option<u64>) -> Option<u64> {
         let group = self.nodes[number as usize].cgroup.as_ref()?;
         let read = |name: &str| std::fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();

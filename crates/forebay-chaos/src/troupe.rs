@@ -21,7 +21,8 @@ struct Part {
     slots: u32,
     node: u32,
     child: Option<Child>,
-    /// When it was last resumed: a stopped process does not hang, so its time starts again then.
+    /// When it has resumed at the latest after its last stop: a stopped process does not hang, so
+    /// its time starts again then.
     resumed_ns: u64,
     killed: bool,
 }

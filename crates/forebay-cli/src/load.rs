@@ -41,7 +41,7 @@ struct Report {
     seconds: f64,
     cancelled: bool,
     verified_bytes: Option<u64>,
-    /// Verified bytes that have left the tier since they were loaded.
+    /// Bytes of the verified files that have left the tier since they were loaded: not compared.
     not_in_tier_bytes: Option<u64>,
     failures: Vec<(String, String)>,
 }

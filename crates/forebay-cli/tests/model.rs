@@ -235,7 +235,7 @@ impl World {
         self.held.iter_mut().filter(|h| h.name == name).for_each(|h| h.touched = true);
     }
 
-    /// Does the same to both files; both must succeed or fail.
+    /// Does the same to both files; both must succeed, or both fail with the same kind of error.
     fn both(&self, name: usize, what: impl Fn(PathBuf) -> io::Result<()>) -> Result<bool, String> {
         let (tiered, plain) = (what(self.tiered(name)), what(self.plain(name)));
         match (&tiered, &plain) {

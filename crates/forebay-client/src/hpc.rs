@@ -147,10 +147,10 @@ impl Client {
 }
 
 impl HpcJob {
-    /// Declares that the next phases write to these files, which exist, and to how many bytes of
-    /// each (0: to the whole file): a job that shares waits only for jobs that write to the same
-    /// servers. A file whose servers the PFS does not report makes that unknown, and so does no
-    /// file: then the job waits for all.
+    /// Declares the files, which exist, to which the next phases write, each with the number of
+    /// bytes from its start (0: the whole file): a job that shares waits only for jobs that write
+    /// to the same servers. A file whose servers the PFS does not report makes that unknown, and so
+    /// does an empty list: then the job waits for all.
     ///
     /// # Errors
     /// A file cannot be opened; they are on too many servers; the agent is gone.

@@ -168,7 +168,7 @@ impl Client {
     }
 
     /// Where tasks that read `len` bytes from `offset` of the file should run, extent by extent: at
-    /// the owner, or, where that has been named more often than the next in the ranking, at the
+    /// the owner, or, where that has been named for more bytes than the next in the ranking, at the
     /// next. As [`Client::locate`] otherwise. The same extent has the same preferred node while the
     /// members are the same.
     ///

@@ -584,8 +584,8 @@ impl Tiered {
             return Ok(served);
         }
         let mut advised = match self.mode {
-            // A reader of the tier only wants to change nothing: nothing is fetched ahead of it
-            // either.
+            // A reader that reads only the tier is to change nothing: nothing is fetched ahead of
+            // it either.
             ReadMode::TierOnly => Advised { serve: Serve::Pfs, pages: Vec::new() },
             _ => self.consult(offset, want as u64),
         };

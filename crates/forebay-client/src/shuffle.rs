@@ -178,7 +178,8 @@ fn ask(channel: &Channel, request: &Request, limit: Duration) -> io::Result<Rece
 
 /// Asks again while the agent is down, or says that it has not heard yet what it needs to know.
 fn patiently(mut ask: impl FnMut() -> io::Result<Received<Reply>>) -> io::Result<Received<Reply>> {
-    // If the agent died during a fetch, counted from its death, not from the fetch's begin.
+    // Counted from the first failure: a fetch that was under way when its agent died may have begun
+    // long before.
     let mut until = None;
     loop {
         let answer = ask();

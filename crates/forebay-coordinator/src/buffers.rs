@@ -1,10 +1,10 @@
 //! What the buffers of all connections hold together, and which one goes when it is too much.
 //!
 //! Each connection has a bound of its own, which a thousand of them may reach at the same time. So
-//! the sum has one, too. Over it, the connection goes that has been *behind* for longest: since
-//! then it has neither received all that was sent to it nor sent all of a message it has begun. One
-//! that is quick is behind for a moment at a time and stays, however much is sent to it; not so by
-//! size, where the one with the most to do would go and the one that hangs would stay.
+//! the sum has one, too. Over it, the connection goes that has been *behind* for longest: at every
+//! moment since, it had not received all that was sent to it, or not sent all of a message it had
+//! begun. One that is quick is behind for a moment at a time and stays, however much is sent to it;
+//! by size, the one with the most to do would go and the one that hangs would stay.
 //!
 //! What is encoded once for many (a view) counts once, for as long as anybody has not got it.
 

@@ -34,7 +34,7 @@ fn before_for(node: &str, before: &str) -> String {
     }
 }
 
-/// Number of shared files above which those whose time is over are forgotten.
+/// Shared files whose time is over are forgotten each time that there are this many more.
 const PRUNED_AT: usize = 1024;
 
 /// See the module.
@@ -92,9 +92,10 @@ impl DirtyFiles {
         }
     }
 
-    /// Makes the file dirty on `node`, unless it is on another already that `is_member`, or
-    /// [`SHARED`]. Returns that holder, and the node, now gone, from which it has taken the file
-    /// over. If that is the node itself, another one has had the file meanwhile.
+    /// Makes the file dirty on `node`, unless it is dirty on another one already that `is_member`,
+    /// or [`SHARED`]. Returns on which node it is dirty then, or [`SHARED`], and the node, now
+    /// gone, from which the file was taken over. If that is `node` itself, another one has had the
+    /// file meanwhile.
     pub fn claim(
         &mut self,
         now: Nanos,
@@ -176,7 +177,7 @@ impl DirtyFiles {
         }
     }
 
-    /// Notes that `node` has joined, and reports its files.
+    /// Notes that `node` has joined, and will report its files.
     pub fn joined(&mut self, node: &str) {
         self.reported.remove(node);
     }

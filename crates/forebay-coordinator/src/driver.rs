@@ -118,7 +118,7 @@ impl Driver {
         }
     }
 
-    /// Takes over the members.
+    /// Makes the nodes of `view` the members.
     pub fn set_view(&mut self, now: Nanos, view: &ClusterView) {
         let notified = |name: &String| self.notified_to_rest.get(name).copied().unwrap_or(false);
         self.notified_to_rest =
@@ -354,7 +354,7 @@ impl Driver {
             Some((id, true)) if !(is_observed && self.hpc.declares(id)) => {
                 self.steps.asks(now, id, owner, alone_ns);
             }
-            // Even one too many to be known here.
+            // Among them programs that are not known here, because there were too many.
             _ => self.out.push((owner.0.clone(), ToAgent::LetIn { hpc: owner.1 })),
         }
     }

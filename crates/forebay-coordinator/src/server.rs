@@ -758,7 +758,8 @@ impl Server {
         }
     }
 
-    /// Closes connections that never joined, and those that were asked to go and do not react.
+    /// Closes connections that never joined, and those that are to end but do not take what is
+    /// still to be sent.
     fn drop_strangers(&mut self) {
         let now = self.now();
         if now.saturating_since(self.looked_at) < SLEEP_MAX.as_nanos() as u64 {

@@ -57,7 +57,8 @@ pub fn shuffle_join_job(
     Ok(APPS.put(client.join_job(&text(jni, token)?, lines(jni, hosts)?, port)?))
 }
 
-/// The nodes of a host by its names, one per line, and of second copies; one per line.
+/// Returns the nodes of the host with these names, one per line; `with_second`: also the nodes that
+/// may have second copies. Both lists have one name per line.
 pub fn shuffle_nodes_at(
     jni: &Jni,
     app: jlong,

@@ -9,8 +9,9 @@
 //! * [`fixture`]: starts the file system as a child process and stops it on drop, for tests and
 //!   benchmarks.
 //!
-//! Only the command line depends on this crate, and nothing here depends on the product: a fixture
-//! that shared code with what it tests would share its mistakes.
+//! Of the product, only the command line depends on this crate (tests and benchmarks do too), and
+//! nothing here depends on the product: a fixture that shared code with what it tests would share
+//! its mistakes.
 
 pub mod cli;
 pub mod cluster;

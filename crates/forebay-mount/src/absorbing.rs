@@ -195,8 +195,7 @@ impl Fs {
 
     /// Changes the content of a file by `change`, which adds up to `bytes`, and clears the bits for
     /// set-user-ID programs, if it `clears_bits`. `change` returns nothing if a guest's file has to
-    /// go to the PFS. `None`: it is to be changed on the PFS. The
-    /// thread acts as this process then.
+    /// go to the PFS. `None`: it is to be changed on the PFS. The thread acts as this process then.
     ///
     /// # Errors
     /// The errors of `change`; the PFS does not take what was written before.

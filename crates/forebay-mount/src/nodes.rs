@@ -150,7 +150,7 @@ pub enum Whereabouts {
     Path(Vec<u8>, FileId),
 }
 
-/// Tables that never had more nodes than this keep their memory.
+/// Tables that have had no more nodes than this since they last shrank keep their memory.
 const FEW: usize = 4096;
 
 /// Returns to the system what the allocator keeps for later.

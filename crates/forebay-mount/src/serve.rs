@@ -129,7 +129,7 @@ impl Pool {
         }
     }
 
-    /// Serves a request when it is its user's turn, and then the requests that have waited for it.
+    /// Serves a request when it is its user's turn, and then requests that have waited for theirs.
     fn take_turns(&self, bytes: &[u8], out: &mut Out, is_last: bool) {
         let owner_of = |number| Some(self.fs.handles.get(number)?.owner);
         let (Some(request), Some(queue)) = (Request::new(bytes), Queue::of(bytes, owner_of)) else { return };

@@ -76,8 +76,8 @@ fn lease_for(own: BorrowedFd<'_>, kind: libc::c_int) -> Writers {
     match lease {
         Ok(()) => match control(libc::F_SETLEASE, libc::F_UNLCK) {
             Ok(()) => Writers::None,
-            // The lease ends when the descriptor is closed. A program that opens it for writing
-            // before waits for that.
+            // The lease ends when the descriptor is closed. A program that opens the file for
+            // writing before that waits for it.
             Err(_) => Writers::Unknown,
         },
         Err(Errno::AGAIN) => Writers::Some,

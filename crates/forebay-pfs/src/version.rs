@@ -156,8 +156,8 @@ impl FileFacts {
 
     /// How far two changes of this file must be apart for their stamps to differ, where nothing is
     /// known of its file system but `configured_ns`. A stamp without a fraction is a whole second,
-    /// taken some time before the write is complete: two seconds at least. Zero stays zero: who
-    /// configures that wants every stamp believed.
+    /// taken some time before the write is complete: two seconds at least. Zero stays zero: an
+    /// operator who configures that wants every stamp believed.
     pub fn granularity_ns(&self, configured_ns: i64, by: ChangeStamp) -> i64 {
         const SECOND_NS: i64 = 1_000_000_000;
         let whole = self.changed_ns(by) % SECOND_NS == 0;

@@ -149,7 +149,7 @@ impl Ring {
         self.places.remove(&key);
     }
 
-    /// Drops the oldest segment and its pages.
+    /// Drops the oldest segment and its pages; returns its number.
     pub fn drop_oldest(&mut self) -> Option<u32> {
         let Segment { number, keys } = self.segments.pop_front()?;
         for key in keys {
@@ -163,13 +163,13 @@ impl Ring {
         Some(number)
     }
 
-    /// Drops all segments.
+    /// Drops all segments; returns their numbers.
     pub fn clear(&mut self) -> Vec<u32> {
         core::iter::from_fn(|| self.drop_oldest()).collect()
     }
 }
 
-/// Weight of an observation after each later one.
+/// Each later observation multiplies the weight of an observation by this.
 const KEPT: f64 = 1.0 - 1.0 / 16.0;
 
 /// A disk that is slower than the PFS is tried for one page in this many.
@@ -197,8 +197,8 @@ impl Speed {
         if self.bytes > 0.0 { (self.ns / self.bytes * bytes as f64) as u64 } else { 0 }
     }
 
-    /// Returns whether `bytes` should be read from the disk, where the PFS would take `pfs_ns`; 0
-    /// if unknown.
+    /// Returns whether `bytes` should be read from the disk, where the PFS would take `pfs_ns` (0:
+    /// unknown).
     pub fn is_worth(&mut self, bytes: u64, pfs_ns: u64) -> bool {
         if pfs_ns == 0 || self.time_ns(bytes) <= pfs_ns {
             return true;

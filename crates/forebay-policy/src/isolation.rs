@@ -74,12 +74,12 @@ pub enum Reason {
 pub struct Config {
     /// The least share, above 0, at most 1.
     pub floor: f64,
-    /// Part of the time in which it could run that the daemon may wait for processors before it
-    /// counts as loaded.
+    /// Part of the time in which it could run that the daemon may wait for processors. They are
+    /// scarce only if both this and `wait_ns` are exceeded.
     pub waits: f64,
-    /// Mean time for which its threads may wait before they run, before it counts as loaded. They
-    /// run for some microseconds for each request, and wait as long for a processor to wake up on
-    /// an otherwise idle machine; a request of a client takes a few tenths of a millisecond.
+    /// Mean time for which its threads may wait before they run. They run for some microseconds for
+    /// each request, and wait as long for a processor to wake up on an otherwise idle machine; a
+    /// request of a client takes a few tenths of a millisecond.
     pub wait_ns: u64,
     /// A disk is slow if the mean time of its requests is longer.
     pub disk_slow_ns: u64,
@@ -114,7 +114,7 @@ impl Default for Config {
 /// A daemon that could run for less than this part of a period is idle: few waits are not evidence
 /// of load.
 const BUSY: f64 = 0.01;
-/// A daemon that has run less often is idle too, unless it could run for a tenth of the period.
+/// A daemon that has run fewer times is idle too, unless it could run for a tenth of the period.
 const RUNS_MIN: u64 = 10;
 
 /// Fewest requests from which a disk is judged.

@@ -55,8 +55,8 @@ impl Rule {
 pub struct Rules(Vec<Rule>);
 
 impl Rules {
-    /// Adds a rule. Returns `false` if a later one for the same jobs is known, or there are too
-    /// many: then the one that was lifted first goes, if there is any.
+    /// Adds a rule. If there are too many, the one that was lifted first makes room. Returns
+    /// `false` if a later one for the same jobs is known, or no lifted rule may make room.
     pub fn merge(&mut self, rule: Rule) -> bool {
         if let Some(known) = self.0.iter_mut().find(|known| known.is_for_same(&rule)) {
             let is_later = rule.rank() > known.rank();

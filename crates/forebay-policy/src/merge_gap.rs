@@ -12,7 +12,7 @@ pub const GAP_BYTES_MAX: u64 = 128 << 10;
 /// Reads before the first estimate.
 const READS_MIN: u32 = 32;
 
-/// Weight of a read after each later one.
+/// Each later read multiplies the weight of a read by this.
 const KEPT: f64 = 1.0 - 1.0 / 256.0;
 
 /// Least standard deviation of the lengths: a line through reads of one length is meaningless.

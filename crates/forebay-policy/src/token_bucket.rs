@@ -72,7 +72,7 @@ impl TokenBucket {
         wait_ns
     }
 
-    /// Returns what was granted and not used (a short read, a cancelled transfer).
+    /// Takes back what was granted and not used (a short read, a cancelled transfer).
     pub fn give_back(&mut self, now: Nanos, bytes: u64) {
         self.settle(now);
         self.level = (self.level + i128::from(bytes) * SCALE).min(self.full());

@@ -159,8 +159,8 @@ pub fn is_dirty(identity: (u64, u64)) -> bool {
     INDEX.get().is_some_and(|index| index.may_have(identity.0, identity.1))
 }
 
-/// Puts the content of `fd`, a file below a root at `path` that the program has opened, in its
-/// place if it is to be written back, or is dirty.
+/// Replaces `fd`, a file below a root at `path` that the program has opened, with its content, if
+/// the file is to be written back or is dirty.
 ///
 /// `false`: there are newer bytes, on this node or another one, and they cannot be had.
 ///

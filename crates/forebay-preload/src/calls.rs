@@ -374,7 +374,7 @@ macro_rules! reads {
     };
 }
 
-/// Where a call reads whose offset may mean the position.
+/// Where a call with an offset reads: -1 means the position.
 fn at(offset: off_t) -> At {
     if offset == -1 { At::Position } else { At::Offset(offset) }
 }

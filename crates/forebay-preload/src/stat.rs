@@ -1,5 +1,5 @@
-//! The functions that report a file's attributes. A dirty file's length and mtime are those of its
-//! content, and all else is the PFS's: programs compare what a descriptor and a path report.
+//! The functions that report a file's attributes. A dirty file's length, blocks and mtime are those
+//! of its content, and all else is the PFS's: programs compare what a descriptor and a path report.
 
 use core::ffi::{c_char, c_int, c_uint};
 

@@ -8,8 +8,8 @@
 //! A transfer gets an even share of its sender's link or of its receiver's, whichever is less. That
 //! is less than max-min fairness gives, which hands on what one end cannot use; but all transfers
 //! of a broadcast are linked, so each of a million changes would compute thousands of rates again.
-//! A page that a node passes on while it gets it arrives later than at that node by the time of a
-//! part of it.
+//! A page that a node passes on while it receives it arrives at the next node later, by the time
+//! that one part of the page takes.
 
 use crate::error::Result;
 use crate::event_loop::{self, Limits, World};
@@ -103,7 +103,7 @@ impl Outcome {
 /// Runs the setup to the end.
 ///
 /// # Errors
-/// If it was interrupted, or a node did not get all of the file.
+/// If it was interrupted. A node that has not got all of the file is a panic.
 pub fn simulate(setup: &Setup) -> Result<Outcome> {
     let (mut nodes, mut queue) = (Nodes::new(setup.clone()), EventQueue::new());
     let mut random = Rng::new(setup.seed);

@@ -8,7 +8,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`queue`] | the order of events: integer nanoseconds, ties by sequence number |
-//! | [`run`] | the loop, and the [`run::World`] that a scenario implements |
+//! | [`event_loop`] | the loop, and the [`event_loop::World`] that a scenario implements |
 //! | [`maxmin`] | weighted max-min sharing of flows over several resources, such as links |
 //! | [`pace`] | flows that slow each other down by interference factors |
 //! | [`driver`] | drives one policy machine and records what it received and what it decided |

@@ -54,8 +54,8 @@ pub fn claim(state_dir: &Path) -> io::Result<()> {
 /// can write into the directory or exchange it.
 ///
 /// # Errors
-/// It is not a directory, or a link; it belongs to another user; others may write into it, or into
-/// a directory above it.
+/// It is not a directory, or it is a link; it belongs to another user; others may write into it, or
+/// into a directory above it.
 pub fn check_own(directory: &Path) -> io::Result<()> {
     let stat = statat(CWD, directory, AtFlags::SYMLINK_NOFOLLOW)?;
     let own = rustix::process::geteuid().as_raw();

@@ -132,7 +132,7 @@ impl Tier {
         Ok(rustix::fs::fstat(&self.root)?.st_dev)
     }
 
-    /// Number of this memory: another one has another, even on the same node.
+    /// Number of this memory: another memory, even on the same node, has another number.
     pub fn life(&self) -> u64 {
         self.life
     }

@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | `who`, `event` | machine `who` received `event`; `"deadline"` if only its timer expired |
 //! | `who`, `action`, `cause` | it decided `action` in response to the event with `seq` = `cause` |
-//! | `who`, `note` | a report by the driver that no machine decided, such as the end of a phase |
+//! | `who`, `note` | the driver reports what no machine decided, such as the end of a phase |
 //!
 //! A run writes the same bytes every time: keys have a fixed order, numbers their shortest exact
 //! form, and no line depends on the computer.

@@ -72,8 +72,8 @@ struct Log {
     not_before: Option<Instant>,
     /// The pause after the next failure.
     pause: Duration,
-    /// Report the end of the threads that write: of the current file, and of earlier files that
-    /// still write.
+    /// Receivers for the ends of threads that write: that of the current file, and those of earlier
+    /// files that still write.
     ended: Vec<Receiver<()>>,
 }
 
@@ -154,7 +154,7 @@ impl Recorder {
         self.trace.event(now, who, event)
     }
 
-    /// Records that the machine's deadline has come.
+    /// Records that the machine's deadline has come; returns the cause of what it then decides.
     pub fn deadline(&mut self, now: Nanos) -> u64 {
         let who = self.who();
         self.trace.event(now, who, &"deadline")

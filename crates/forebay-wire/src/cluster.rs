@@ -185,8 +185,8 @@ pub enum JobUpdate {
     },
     /// The job has ended. Reported by the agent if the job's connection ends before.
     End,
-    /// Layouts of the files reported last, in their order. Reported by the agent, which asks the
-    /// PFS.
+    /// Layouts of the files reported last, as many as there are `files`, in their order. Reported
+    /// by the agent, which asks the PFS.
     Layouts {
         /// Names of servers.
         #[serde(deserialize_with = "sequence")]
@@ -212,8 +212,8 @@ pub enum JobUpdate {
 }
 
 impl JobUpdate {
-    /// Bytes of memory needed to keep the update: several times its encoded length. A split
-    /// includes its task, which the coordinator keeps.
+    /// Bytes of memory needed to keep the update: several times its encoded length. For a split,
+    /// the coordinator keeps a task as well.
     pub fn held_bytes(&self) -> u64 {
         const TASK_BYTES: u64 = 64;
         /// A place in a tree in addition to the one in the list.

@@ -13,8 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
 
-/// Longest frame. A view of a thousand nodes takes about 100 KiB; splits and requests are reported
-/// in pieces well below it.
+/// Longest frame. A view of a thousand nodes takes about 100 KiB; splits and requests are sent in
+/// pieces well below it.
 pub const MAX_FRAME_BYTES: usize = 8 << 20;
 
 const HEAD_BYTES: usize = 4;

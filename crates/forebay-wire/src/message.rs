@@ -546,7 +546,7 @@ pub enum GuestMode {
     Descriptor,
     /// Through [`Request::GuestOpen`].
     Requests,
-    /// Through [`Request::GuestOpen`], and nothing else is meant.
+    /// Through [`Request::GuestOpen`] only: a file that is not dirty on another node is refused.
     RequestsOnly,
 }
 
@@ -1014,7 +1014,7 @@ pub struct MemoryStatus {
     pub weight_bytes: u64,
     /// Where memory may run short: the node first, then control groups with a limit.
     pub places: Vec<MemoryPlace>,
-    /// What the kernel reports immediately.
+    /// Names of what the kernel reports by itself, as soon as it happens.
     pub alarms: Vec<String>,
     /// Control groups that the configuration names and that do not exist.
     pub awaited: Vec<String>,

@@ -548,7 +548,7 @@ pub fn no_copy(e: io::Error) -> NoCopy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::user_limits::PfsFile;
+    use crate::user_limits::{Kind, PfsFile, Shares};
     use forebay_store::tier::{Backing, TierOptions};
     use std::os::fd::OwnedFd;
 
@@ -582,6 +582,28 @@ mod tests {
         let metadata = cache.reserve_metadata(&identity).unwrap();
         let file = CopyFile::create(&cache.tier, &identity).unwrap();
         cache.insert_entry(identity, 0, metadata, file)
+    }
+
+    #[test]
+    fn a_users_pin_replaces_that_of_a_checkpoint() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let cache = Cache::for_tests(dir.path(), 1 << 30);
+        let shares = Shares::new(cache.budget.clone(), Arc::default(), 0);
+        let share = |uid| shares.share(Kind::Held, uid, 1).unwrap();
+        let entry = insert(&cache, identity(1));
+        let (of_checkpoint, other) = (60_001, 60_002);
+        cache.hold_entry(&entry, share(of_checkpoint)).unwrap();
+        assert_eq!((entry.pinned_by(), cache.held().len()), (Some(of_checkpoint), 1));
+        cache.pin_entry(&entry, share(other)).unwrap();
+        let by = cache.file(&entry).unwrap().pinned_by();
+        assert_eq!((entry.pinned_by(), by, cache.held().len()), (Some(other), other, 0));
+        // Neither the checkpoint nor a third user changes that.
+        cache.hold_entry(&entry, share(of_checkpoint)).unwrap();
+        cache.pin_entry(&entry, share(60_003)).unwrap();
+        cache.release_entry(&entry).unwrap();
+        assert_eq!((entry.pinned_by(), cache.held().len()), (Some(other), 0));
+        cache.unpin_entry(&entry).unwrap();
+        assert_eq!(entry.pinned_by(), None);
     }
 
     #[test]

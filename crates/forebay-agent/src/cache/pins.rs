@@ -122,12 +122,13 @@ impl Cache {
             return Err(NoPin::Superseded);
         }
         if entry.pinned.load(Ordering::Relaxed) {
-            if !is_checkpoint {
-                file.set_flag(FLAG_HELD, false);
-            }
-            if share.is_of_operator() {
+            let was_held = file.flags() & FLAG_HELD != 0;
+            if share.is_of_operator() || was_held && !is_checkpoint {
                 file.set_pinned_by(share.uid());
                 entry.set_pin(share);
+            }
+            if !is_checkpoint {
+                file.set_flag(FLAG_HELD, false);
             }
             return Ok(());
         }

@@ -1,8 +1,8 @@
 //! What a running agent takes from its configuration when it is read again (SIGHUP).
 //!
-//! [`Live`] holds the configuration that was read last. A user of a key of [`LIVE`] asks for it at
-//! each use, and keeps no copy: so a reload has one place, and no key needs a setter of its own.
-//! All other keys are those of the start.
+//! [`Live`] holds the configuration that was read last. Code that uses a key of [`LIVE`] asks for
+//! it at each use, and keeps no copy: so a reload has one place, and no key needs a setter of its
+//! own. All other keys have their values of the start.
 
 use std::sync::{PoisonError, RwLock};
 

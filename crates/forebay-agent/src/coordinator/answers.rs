@@ -1,9 +1,9 @@
 //! Whether the coordinator still answers, and whether it may still lead.
 //!
-//! An elected leader answers a heartbeat only while it leads. The next leader
-//! waits for three heartbeat intervals before it grants anything. So a message that arrives within
-//! three intervals of an answered heartbeat is valid; a later one may come from a leader that was
-//! suspended and has been replaced.
+//! An elected leader answers a heartbeat only while it leads. The next leader waits for three
+//! heartbeat intervals before it grants anything. So a message that arrives within three intervals
+//! of the sending of a heartbeat that was answered is valid; a later one may come from a leader
+//! that was suspended and has been replaced.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -260,9 +260,9 @@ fn meet(
         lost.go_on(node);
         wait_for(&link, &node.wake, Duration::from_millis(100))?;
     };
-    // It divides them again.
+    // The coordinator divides the limits again.
     node.traffic.set_shares(Vec::new());
-    // It does not know them; what is still wanted is requested again.
+    // It does not know the requests here; what is still wanted is requested again.
     node.requests.drop_all();
     node.phases.repeat(|hpc| {
         node.jobs.repeat(|mut reported| {

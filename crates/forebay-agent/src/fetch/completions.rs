@@ -27,7 +27,7 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// Completions of fetches before any page was missed.
+    /// The completions of an agent in which no page has been missed yet.
     pub fn new(mounts: Arc<[MountState]>, cache: Arc<Cache>, counters: Arc<Counters>) -> Self {
         let ledger = |m: &MountState| MissLedger::new(MISSED_PAGES, m.config.random_fill_percent);
         let misses = mounts.iter().map(ledger).map(Mutex::new).collect();

@@ -80,7 +80,7 @@ pub struct Peers {
     pub(super) counters: Arc<Counters>,
     cluster: Arc<Cluster>,
     security: Security,
-    /// Has the time within which a peer answers, or is avoided.
+    /// Has the time within which a peer must answer; one that does not is avoided.
     live: Arc<Live<Config>>,
     peers: Mutex<BTreeMap<String, Arc<Peer>>>,
     /// Connections to nodes that pass pages on, the oldest first, by number of the node.

@@ -147,9 +147,9 @@ impl Pfs {
         }
     }
 
-    /// Fetches those of these pages that are neither taken nor resident. A page that was begun
-    /// before, or fails to begin, is fetched or ended by itself. Returns the bytes that were read
-    /// together.
+    /// Fetches those of these pages that are neither taken nor resident. A page that is partly
+    /// filled already, or cannot be begun, is fetched or ended by itself. Returns the bytes that
+    /// were read together.
     fn fetch_together(&self, task: &Task, page_fetches: &[Arc<PageFetch>], buffer: &mut Vec<u8>) -> u64 {
         let mut run = run::Run::default();
         let mut read_bytes = 0;
@@ -283,7 +283,7 @@ impl Pfs {
         is_in_order.then(|| Pages { file: task.entry.copy(), range: task.page_fetch.page..end })
     }
 
-    /// Takes a page to be fetched; `None` if it is there, even if the disk level had it.
+    /// Begins to fill a page; `None` if it is there already, or came from the disk level just now.
     fn begin(&self, task: &Task) -> Result<Option<Begun>, FetchError> {
         if task.entry.changed.load(Ordering::Relaxed) {
             return Err(FetchError::Changed);

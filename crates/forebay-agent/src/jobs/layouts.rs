@@ -171,7 +171,7 @@ fn ask_by_path(
     let asked: Vec<(usize, u64, PathBuf)> = files.iter().filter_map(below).collect();
     let paths: Vec<&Path> = asked.iter().map(|(_, _, path)| path.as_path()).collect();
     let layouts = probe(&paths);
-    // One that ends before the file does was truncated, and would be taken to begin again.
+    // A layout that ends before the file does was cut short, and would be taken to begin again.
     let is_whole = |layout: &Layout, size: u64| {
         layout.stripe_bytes > 0 && layout.servers.len() as u64 >= size.div_ceil(layout.stripe_bytes)
     };

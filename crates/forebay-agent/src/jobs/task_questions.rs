@@ -118,8 +118,8 @@ impl TaskQuestions {
         }
     }
 
-    /// Records whether there is a coordinator. Without one nobody waits, and what was asked is
-    /// void.
+    /// Records whether there is a coordinator. Either way what was asked before is void, and its
+    /// tasks may read; without a coordinator nobody waits.
     pub fn set_connected(&self, is_connected: bool) {
         let mut state = lock(&self.state);
         state.is_connected = is_connected;

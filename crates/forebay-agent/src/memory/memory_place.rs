@@ -62,8 +62,8 @@ pub struct Use {
     pub total_bytes: u64,
     /// What cannot be taken back immediately.
     pub used_bytes: u64,
-    /// The part of that which is in a tmpfs: the tier has no more of it, though it may have pages
-    /// that other groups answer for, or that are swapped out.
+    /// The part of that which is in a tmpfs. The tier's part of the use is at most this, though the
+    /// tier may also have pages that other groups answer for, or that are swapped out.
     pub shared_bytes: u64,
     /// What a threshold of the kernel counts, and the most that can be: clean pages are among it.
     pub counted: Option<Counted>,

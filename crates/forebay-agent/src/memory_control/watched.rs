@@ -14,7 +14,7 @@ const COMPLAINTS_MAX: u32 = 1;
 /// again.
 const SLACK_PARTS: u64 = 8;
 
-/// How long a wrong threshold is kept before it is replaced; until then the law looks by itself.
+/// Least time for which a threshold is kept, even a wrong one; meanwhile the law looks by itself.
 /// Setting one takes 10 to 50 ms, in which nobody looks: the kernel waits for all processors.
 const KEPT_NS: u64 = 10_000_000_000;
 

@@ -83,7 +83,7 @@ const COPY_BUFFER_BYTES: usize = 256 << 10;
 
 const STACK_BYTES: usize = 256 << 10;
 
-/// Longest time that an asker may make a page wait.
+/// Longest deadline that an asker can set: until then a page may be kept in place for it.
 const DEADLINE_MAX: Duration = Duration::from_secs(600);
 
 /// Fraction of the asker's deadline (three of four) that may pass before it gets "not yet": the

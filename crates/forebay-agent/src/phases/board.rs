@@ -32,8 +32,8 @@ const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_mi
 /// Longest that a program waits to be let in before it has to ask again.
 const ACCESS_WAIT: Duration = Duration::from_millis(500);
 
-/// Length of the periods at whose beginning writers write that may do so for a fraction of the
-/// time.
+/// Writers that may write for a fraction of the time do so at the beginning of each period of this
+/// length.
 const PACE_PERIOD_MS: u64 = 1000;
 
 /// Sends a message to the coordinator, if there is one.
@@ -267,8 +267,8 @@ impl Phases {
         self.ends_step(&state, job);
     }
 
-    /// Reports the end of the step of a job that shares, even if its phase did not count, of which
-    /// nobody else hears.
+    /// Reports to the coordinator the end of the step of a job that shares. This includes a step
+    /// whose phase did not count: nothing else reports its end.
     fn ends_step(&self, state: &State, job: JobKey) {
         if state.board.shares(job) {
             self.gives_up(job);
@@ -420,7 +420,8 @@ impl Phases {
         }
     }
 
-    /// Takes in what was read from the PFS during the phases of this node.
+    /// Tells the board what this node has read from the PFS since the last look, and what peers
+    /// have read beside the phases of this node.
     fn look(&self, state: &mut State) {
         let fetched_bytes = self.fetched_bytes();
         let own = fetched_bytes.saturating_sub(state.fetched_bytes);

@@ -17,10 +17,10 @@ const CHANGES_PER_S: u64 = 200;
 /// Burst of changes of one user: its 64 jobs may open, begin and end.
 const CHANGES_AT_ONCE: u64 = 256;
 
-/// Number of users beyond which those that have waited for nothing are forgotten.
+/// Number of users beyond which those that could make a whole burst now are forgotten.
 const USERS_KEPT: usize = 64;
 
-/// How often, at most, a log line that a program can cause is written, in ns.
+/// Least time between two log lines of one kind that a program can cause, in ns.
 const LOG_NS: u64 = 10_000_000_000;
 
 /// The changes of all users.

@@ -99,8 +99,8 @@ impl Closer {
     }
 
     /// Keeps those of `fds` whose close waits for nobody but this kernel or a served mount. Each
-    /// other one is replaced by a socket, which proves nothing; it is closed elsewhere, and counts
-    /// for `uid` until then. Also returns how many.
+    /// other one is replaced by a socket, which proves nothing; the descriptor itself is closed
+    /// elsewhere, and counts for `uid` until then. Also returns how many were replaced.
     ///
     /// # Errors
     /// No descriptor is left for a stand-in.

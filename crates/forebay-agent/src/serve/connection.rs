@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// How long a new client has to say who it is.
 const HELLO_TIME: Duration = Duration::from_secs(5);
 
-/// How long a client may not take its answers before it is dropped.
+/// How long a client may leave an answer untaken before it is dropped.
 const SEND_TIME: Duration = Duration::from_secs(10);
 
 /// What a connection costs: the part of its thread's stack in use, the packet buffer, and the ring.

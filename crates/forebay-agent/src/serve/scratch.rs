@@ -92,8 +92,8 @@ fn failed(errno: i32, what: &str, name: &[u8]) -> Answer {
 /// How long writers wait for room; they give an answer up after 30 s.
 const FREEING_MAX: Duration = Duration::from_secs(20);
 
-/// Holds room for memory-only files. If there is none, images that no run has used for long are
-/// given up first, then map outputs go to the disk.
+/// Holds room for memory-only files. If there is none, images of the user are given up, first the
+/// one that was used longest ago; when none is left, map outputs of the user go to the disk.
 fn hold(connection: &Connection, bytes: u64) -> Result<Held, Refusal> {
     let node = &connection.node;
     let uid = connection.peer.uid;

@@ -16,7 +16,7 @@ const HELD_MAX: Duration = Duration::from_millis(500);
 /// Longest filter of a log, in bytes.
 const FILTER_BYTES_MAX: usize = 1024;
 
-/// Records the job that the program belongs to; a name that no job may have means none.
+/// Records the job that the program belongs to; a name that no job may have is ignored.
 pub fn set_job(connection: &mut Connection, job: &str) {
     if !is_job_name(job) {
         return;

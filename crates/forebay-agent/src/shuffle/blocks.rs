@@ -24,7 +24,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// again after this time.
 const ROOM_PAUSE: Duration = Duration::from_millis(10);
 
-/// How long a node may not answer before the next node that may have second copies is asked.
+/// How long a node is waited for before the next one that may have second copies is asked.
 const OTHER_COPY_AFTER: Duration = Duration::from_secs(5);
 
 /// A block of this node: its file, the bytes in it, and those of its partitions.

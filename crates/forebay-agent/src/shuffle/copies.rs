@@ -27,8 +27,8 @@ const ROOM_MAX: Duration = Duration::from_secs(3);
 
 impl Shuffles {
     /// Names of the nodes of these host names or IP addresses. `with_second`: including those that
-    /// may keep second copies of what was written there; all, if no node is there any more. `None`:
-    /// this agent knows no node yet.
+    /// may keep second copies of what was written there; all nodes, if none of these hosts is in
+    /// the cluster any more. `None`: this agent knows no node yet.
     pub fn nodes_at(&self, hosts: &[String], with_second: bool) -> Option<Vec<String>> {
         let view = self.cluster.view();
         let nodes = &view.cluster.nodes;

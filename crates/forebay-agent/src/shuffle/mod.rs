@@ -43,8 +43,8 @@ use std::time::{Duration, Instant};
 /// How often an origin is asked, and how long an output that nobody needs any more stays.
 const CHECK: Duration = Duration::from_secs(2);
 
-/// How long an origin may not answer. After that its node counts as lost; if it restarted and has
-/// not heard of the application, the driver counts as lost.
+/// How long an origin may fail to answer, or answer only that it has restarted and knows nothing of
+/// the application. After that its node, or the driver, counts as lost.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// Longest wait for an answer: an origin answers such a question from memory.

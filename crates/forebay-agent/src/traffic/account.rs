@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const BURST_PART: u64 = 10;
 const BURST_BYTES_MIN: u64 = 64 << 10;
 
-/// Most servers of one job; what goes to others counts as to an unknown one.
+/// Most servers of one job; what is read from or written to others counts as of an unknown one.
 const SERVERS_MAX: usize = 256;
 
 /// How often, at least, a thread that waits looks whether it is still to wait.
@@ -77,7 +77,7 @@ struct Moved {
     all: Counts,
     /// The counts at the last look.
     before: Counts,
-    /// The rates per second before that.
+    /// What was counted per second between the last two looks.
     last: Counts,
 }
 

@@ -120,7 +120,7 @@ impl WriteBack {
         if mount.is_none() {
             self.park(&mut dirty, libc::ENOENT, format!("no mount `{label}` is served any more"));
         }
-        // While this node was down another one may have written the file.
+        // While no agent ran here, another node may have written the file.
         dirty.copying.is_unconfirmed = true;
         dirty.record.second.is_disputed |= is_kept;
         let mut state = self.state();

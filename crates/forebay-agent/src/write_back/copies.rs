@@ -248,8 +248,8 @@ impl WriteBack {
         self.elsewhere.cluster().view().cluster.nodes.iter().any(|node| node.name == name)
     }
 
-    /// The node that is to keep the copy: the one that has it, or one of the reachable nodes on
-    /// another host, spread by file.
+    /// The node that is to keep the copy: of those that can be reached, the one that has it, else
+    /// one on another host if there is one, spread by file.
     fn choose(&self, dirty: &mut Dirty, now: Nanos) -> Option<NodeInfo> {
         dirty.copying.refused.retain(|_, until| *until > now);
         let (cluster, refused) = (self.elsewhere.cluster(), &dirty.copying.refused);

@@ -159,7 +159,10 @@ impl Drop for Guest {
 }
 
 impl WriteBack {
-    /// Makes a program of `node` a guest of a file that is dirty here, or says what it is instead.
+    /// Makes a program of `node` a guest of a file that is dirty here.
+    ///
+    /// # Errors
+    /// Why it is not a guest.
     pub fn welcome(&self, node: &str, opening: &GuestOpening) -> Result<Guest, Welcomed> {
         let (copy, key) = self.find_for(opening)?;
         let resumes = opening.copy.is_some();

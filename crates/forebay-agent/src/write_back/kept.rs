@@ -392,8 +392,9 @@ impl WriteBack {
         }
     }
 
-    /// Makes the copy a dirty file of this node, by which the file is claimed; before, the file was
-    /// dirty on the node `before`, and on no other since.
+    /// Makes the copy a dirty file of this node, by which the file is claimed; the last node on
+    /// which it was dirty before is `before`. Returns `false` if there is no such copy, or its
+    /// mount is not served.
     fn take_over(&self, copy: u64, before: &str) -> bool {
         let mut state = self.state();
         let label = state.kept.get(&copy).map(|kept| kept.record.mount.as_str());

@@ -276,10 +276,10 @@ impl WriteBack {
         lock(&self.state)
     }
 
-    /// Takes in that a program, perhaps of a job, has opened an empty file for writing, or one that
-    /// is dirty. It writes for `account`. `pfs` is the file, open for writing at any offset. What
-    /// it writes goes to the content that it gets. A file that is not dirty stays so unless that
-    /// `is_wanted`.
+    /// Gives the content of a file to a program, perhaps of a job, that has opened the file for
+    /// writing while it was empty or dirty: what the program writes goes there. It writes for
+    /// `account`. `pfs` is the file, open for writing at any offset. A file that is not dirty
+    /// becomes dirty only if that `is_wanted`.
     ///
     /// # Errors
     /// It is to write to the PFS: no room, no agent of its own, a file that is not empty.
@@ -403,8 +403,8 @@ impl WriteBack {
         let _is_tried_again = file.record.store(&self.cache.tier, copy);
     }
 
-    /// Notes that a file is dirty on another node, and the program that has opened it cannot be a
-    /// guest there.
+    /// Calls in a file that is dirty on another node, since the program that has opened it cannot
+    /// be a guest there.
     pub fn refuse_guest(&self, file: &Admitted, truncated: bool) {
         let name = self.name_of(file.mount, file.facts.version.ino);
         self.call_in_from(self.claims.holder(&name), &name, truncated);

@@ -77,11 +77,12 @@ enum Broken {
     Unlinked,
     /// Somebody else has changed it on the PFS.
     Conflict,
-    /// This node has taken the file over.
+    /// The node of this name has taken the file over.
     Fenced(String),
     /// The coordinator does not say whether another node has taken it over.
     Unknown,
-    /// The PFS or the tier has failed; then the server's name after a comma, if it is known.
+    /// The PFS or the tier has failed. The text is `, on server NAME`, or empty if no server is
+    /// known.
     Io(io::Error, String),
 }
 
@@ -298,7 +299,7 @@ impl WriteBack {
         }
         drop(stamping);
         // It is not a whole file while it is written; where there are no such attributes, none says
-        // so.
+        // that it is.
         let _ = rustix::fs::fremovexattr(pfs, MARK);
         let extents = extents_of(content, pass.stamp.size)?;
         let has_holes = extents.iter().map(|(from, to)| to - from).sum::<u64>() < pass.stamp.size;

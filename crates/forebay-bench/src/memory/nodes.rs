@@ -23,8 +23,8 @@ const SECONDS: u64 = 10;
 /// The most that a tier may have, of 64 GB.
 const TIER_BYTES: u64 = 40 * GB;
 
-/// Share of a core that `nodes` nodes take together, each with a program that takes 2 GB of 64 at 1
-/// GB/s, rests for a second and begins again: the laws alone, and the coordinator that hears of
+/// Share of a core that `nodes` nodes take together, each with a program that takes 2 GB of 64 at
+/// 1 GB/s, rests for a second and begins again: the laws alone, and the coordinator that hears of
 /// each capacity once a second.
 pub fn cluster(nodes: u64) -> Result<Vec<Record>, String> {
     let (since_ns, mut looks, mut heard) = (now_ns(), 0, Vec::with_capacity(nodes as usize));

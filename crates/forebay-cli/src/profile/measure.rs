@@ -62,7 +62,7 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// Writes as many as there are threads on all nodes, so that each has its own.
+    /// Writes as many pieces as there are threads on all nodes, so that each has its own.
     fn write_pieces(&mut self) -> Result<(), Ended> {
         let count = u64::from(self.args.nodes) * u64::from(self.args.threads);
         let bytes = (self.args.bytes / count).max(1 << 20);
@@ -183,7 +183,7 @@ impl Group {
 }
 
 impl Drop for Group {
-    /// Stops all at the end of their input. One that does not is killed.
+    /// Ends the input of all, at which they stop. One that does not is killed.
     fn drop(&mut self) {
         for (child, ..) in &mut self.children {
             drop(child.stdin.take());

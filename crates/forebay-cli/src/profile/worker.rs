@@ -86,7 +86,7 @@ fn read_pass(files: &[std::path::PathBuf], threads: u16, stopped: &AtomicBool) -
     })
 }
 
-/// Reads past the page cache, which would measure this node's memory.
+/// Reads past the page cache: reading through it would measure this node's memory.
 fn read_file(path: &Path, buffer: &mut [u8], stopped: &AtomicBool) -> io::Result<()> {
     let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
     let file = direct.or_else(|_| File::open(path))?;

@@ -257,7 +257,7 @@ impl Slice {
             .collect()
     }
 
-    /// The most cores in use now; `None` if the group is gone.
+    /// The most cores that the group may use now; `None` if it is gone.
     #[cfg(test)]
     pub fn cores(&self) -> Option<f64> {
         let number = |text: &str| text.split_whitespace().next()?.parse::<f64>().ok();

@@ -46,9 +46,9 @@ struct Disk {
     requests: u64,
     /// Sum over requests.
     time_ms: u64,
-    /// Number of requests times the time that they were waiting.
+    /// Number of requests in progress (queued or being served) times the time that they were.
     queue_ms: u64,
-    /// Requests that are there now.
+    /// Requests that are in progress now.
     waiting: u64,
 }
 

@@ -21,8 +21,8 @@ struct Etcd {
     dir: tempfile::TempDir,
     /// Ports of each member, for clients and for the other members.
     ports: Vec<(u16, u16)>,
-    /// Directory with the certificates that members show to clients, from which they request one as
-    /// well; plain HTTP without it.
+    /// Directory with the certificates that members show to clients; members request one from
+    /// clients as well. Plain HTTP without it.
     tls: Option<PathBuf>,
     members: Vec<Process>,
 }

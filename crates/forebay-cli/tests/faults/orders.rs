@@ -32,8 +32,8 @@ impl Training {
         let pfs = plain_pfs();
         let paths = files(pfs.path());
         let room = DATA * percent / 100;
-        // Files of one page each. Larger files are read ahead, and a tier as small as this is read
-        // several times before the agent learns which of them were used.
+        // Files of one page each. Pages of larger files are read ahead: a tier as small as this
+        // would be filled several times before the agent learns which of them were used.
         let setup = Setup { page: FILE, ..Setup::new(pfs.path()) };
         let agent = Agent::start(setup.capacity(BASE + room + room / FILE * METADATA));
         let client = agent.client();

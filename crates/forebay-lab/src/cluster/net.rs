@@ -186,8 +186,8 @@ pub fn reshape(place: &Place, nodes: &[Node], limit: Limit) -> Result<(), LabErr
     batch("tc", Some(&place.namespace(SWITCH)), &at_switch)
 }
 
-/// Shapes a device with 50 ms of queue: what a switch's port holds, and enough that TCP keeps the
-/// link busy.
+/// The line for `tc` that shapes a device, with 50 ms of queue: what a switch's port holds, and
+/// enough that TCP keeps the link busy.
 fn shape(device: &str, rate_bytes_per_s: u64) -> String {
     // A bucket smaller than a timer tick's worth could not reach the rate.
     let burst = BURST_BYTES.max(rate_bytes_per_s / 250);

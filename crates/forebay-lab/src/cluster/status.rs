@@ -44,10 +44,10 @@ pub struct Status {
     pub nodes: Vec<NodeStatus>,
     /// Cores of each compute node; `None`: as many as the machine has.
     pub cpus: Option<f64>,
-    /// Cores of each writer; only if there are any.
+    /// Cores of each writer; `None`: as many as the machine has, or there are no writers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub writer_cpus: Option<f64>,
-    /// Cores of each server.
+    /// Cores of each server; `None`: as many as the machine has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpus: Option<f64>,
     /// Whether both directions of a server's link share its bandwidth.

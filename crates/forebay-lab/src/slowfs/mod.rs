@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!  kernel --/dev/fuse--> fs.rs            one method per request, no logic
-//! |- data.rs read, write, sync: what they cost, when they are answered
+//!                          |- data.rs     read, write, sync: their cost, when they are answered
 //!                          |- meta.rs     names and attributes
 //!                          '- control.rs  xattrs: layout, counters, faults, rate
 //!        decide:  stripe.rs  rate.rs  fault.rs      pure, no clock

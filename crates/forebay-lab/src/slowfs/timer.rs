@@ -127,8 +127,8 @@ impl Timer {
         self.shared.wake.notify_all();
     }
 
-    /// From now on nothing waits: queued jobs are run immediately, parked ones are dropped (answers
-    /// EIO), and the same applies to all later jobs.
+    /// From now on nothing waits: queued jobs are run immediately, parked ones are dropped (which
+    /// answers EIO), and the same applies to all later jobs.
     pub fn drain(&self) {
         let mut state = self.shared.lock();
         state.draining = true;

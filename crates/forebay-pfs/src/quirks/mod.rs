@@ -97,8 +97,8 @@ pub struct Traits {
 }
 
 impl Traits {
-    /// The traits of the file system of `path` (absolute, symbolic links resolved). That is in the
-    /// kernel's own table, so a file system that hangs does not hang this call.
+    /// The traits of the file system of `path` (absolute, symbolic links resolved). Its type is in
+    /// the kernel's own table, so a file system that hangs does not hang this call.
     pub fn of(path: &Path) -> Self {
         let Some(line) = line_of(path) else { return UNKNOWN.traits };
         by_type::of_type(&line.fs_type, known(&line).unwrap_or(&UNKNOWN).traits)

@@ -41,7 +41,7 @@ pub use profile::{Placement, Profile};
 /// Names a job.
 pub type JobId = u64;
 
-/// A job that exceeds its estimate is expected to take this much longer, in ns.
+/// A transfer or run that exceeds its estimate is expected to take this much longer, in ns.
 const LATE_NS: u64 = 1_000_000_000;
 
 /// What a job asks for.

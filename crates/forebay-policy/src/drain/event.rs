@@ -74,7 +74,7 @@ pub enum Event {
         /// Its current facts.
         facts: File,
     },
-    /// The PFS has the file, or the drain gives it up.
+    /// The PFS has the file, or it was given up.
     Clean {
         /// Its number.
         file: FileId,

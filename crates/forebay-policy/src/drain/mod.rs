@@ -80,7 +80,7 @@ struct Pass {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Between two chunks: it opens the file, or syncs it.
+    /// It neither offers nor writes a chunk: it opens the file, or syncs it.
     Between {
         since: Nanos,
     },
@@ -117,7 +117,7 @@ struct Mount {
     /// Servers without space, and until when they are avoided.
     full: BTreeMap<Server, Nanos>,
     rate_bytes_per_s: u64,
-    /// Written since the rate was measured.
+    /// Bytes written since the rate was measured.
     written: u64,
     busy_ns: u64,
 }
@@ -140,7 +140,7 @@ pub struct Drain {
 enum Need {
     Never,
     From(Nanos),
-    /// It does, and needs this rate; 0: no limit.
+    /// It lacks room now, so that its files are written at this rate; 0: no limit.
     Now(u64),
 }
 
@@ -160,8 +160,8 @@ impl Drain {
         }
     }
 
-    /// Returns whether nothing is dirty, and no phase is under way. Learned rates and bursts do not
-    /// count.
+    /// Returns whether nothing is dirty, and no phase or pause is under way ([`Event::Hold`]).
+    /// Learned rates and bursts do not count.
     pub fn is_idle(&self) -> bool {
         self.files.is_empty() && !self.held
     }
@@ -301,7 +301,7 @@ impl Drain {
         };
         let firsts = CLASSES.into_iter().filter_map(|class| of(class).map(|rank| rank.2).find(may_go));
         let first = firsts.map(|id| self.rank(id)).min()?;
-        // One pass is kept for a file that becomes awaited.
+        // One pass is kept for a file that becomes urgent or awaited.
         let passes = self.config.passes - usize::from(first.0 == Class::Other && self.config.passes > 1);
         (mount.passes.len() < passes).then_some(first.2)
     }

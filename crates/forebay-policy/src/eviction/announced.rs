@@ -79,7 +79,7 @@ impl Announced {
         self.since_other_use_bytes = self.since_other_use_bytes.saturating_add(u64::from(bytes));
     }
 
-    /// Returns a page to the policy.
+    /// Gives a page back to the policy.
     fn hand_over(&mut self, key: u64) {
         if let Some(page) = self.take_out(key) {
             let fill = if page.remote { Fill::Remote } else { Fill::Demand };

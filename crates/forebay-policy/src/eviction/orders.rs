@@ -151,7 +151,8 @@ impl<F: Copy + Ord> Orders<F> {
         changed
     }
 
-    /// Ends a stage: none of its tasks will run any more.
+    /// Ends a stage: none of its tasks will run any more. Returns the files whose next use has
+    /// changed.
     pub fn stage_ended(&mut self, job: u64, stage: u32) -> BTreeSet<F> {
         let Some(of_job) = self.jobs.get_mut(&job) else { return BTreeSet::new() };
         of_job.stage_bytes.remove(&stage);
@@ -166,7 +167,8 @@ impl<F: Copy + Ord> Orders<F> {
             return BTreeSet::new();
         }
         let changed = self.files.keys().copied().collect();
-        // Uses of all jobs that are over are forgotten: most nodes have one job.
+        // A file without further uses is forgotten with its last use, whichever job that was of:
+        // most nodes have one job.
         self.files.retain(|_, of_file| {
             of_file.uses.retain(|one| one.job != job);
             !of_file.uses.is_empty()

@@ -102,7 +102,7 @@ impl Pace {
         pace
     }
 
-    /// Takes `bytes`, or notes when to try again.
+    /// Takes `bytes`, or notes when to try again and returns `false`.
     fn take(&mut self, now: Nanos, bytes: u64) -> bool {
         let wait_ns = self.bucket.as_mut().map_or(0, |bucket| bucket.take(now, bytes));
         self.goes_at = (wait_ns != 0 && wait_ns != FOREVER_NS).then(|| now + wait_ns);

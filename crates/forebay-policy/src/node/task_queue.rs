@@ -148,7 +148,7 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Starts the most urgent task that may start, on `thread`.
+    /// Starts the most urgent task that may start, on `thread`, and returns it.
     pub fn begin(&mut self, now: Nanos, thread: usize) -> Option<T> {
         for urgency in Urgency::ALL.into_iter().filter(|urgency| !self.held.holds(*urgency)) {
             while let Some((serial, waiting)) = self.ready[urgency as usize].pop_first() {
@@ -192,7 +192,8 @@ impl<T> Queue<T> {
         self.running.values().any(precedes) || Urgency::ALL.iter().any(is_queued)
     }
 
-    /// Returns the tasks behind `end` to their places, since the pages that end there have changed.
+    /// Puts the tasks behind `end` back in their places, since the pages that end there have
+    /// changed.
     fn look_behind(&mut self, end: End) {
         for (serial, waiting) in self.behind.remove(&end).unwrap_or_default() {
             self.ready[waiting.urgency as usize].insert(serial, waiting);

@@ -107,8 +107,6 @@ pub enum Event {
     Ended(JobKey, Nanos),
     /// The program has closed the job, or died.
     Closes(JobKey),
-    /// The expected next phases of a job; `None`: no more are expected.
-    Expects(JobKey, Option<Expected>),
     /// Agents of the cluster have read more bytes from the file system.
     Beside {
         /// The additional bytes.
@@ -537,13 +535,6 @@ impl Board {
         out.push(Action::Report(key, Report::Leaves));
     }
 
-    fn expects(&mut self, key: JobKey, expected: Option<Expected>, out: &mut Vec<Action>) {
-        let now = self.now;
-        let Some(job) = self.jobs.get_mut(&key).filter(|job| job.phase.is_none()) else { return };
-        job.expected = expected;
-        out.extend(expected.map(|expected| Action::Report(key, expects(now, expected))));
-    }
-
     fn heard(&mut self, node: String, lease_ns: u64, mut phases: Vec<HpcPhase>) {
         phases.truncate(REMOTE_PHASES_MAX);
         for job in self.jobs.values_mut() {
@@ -674,7 +665,6 @@ impl Machine for Board {
             Event::Ends(job) => self.ends(job, self.now, out),
             Event::Ended(job, at) => self.ends(job, at.min(self.now), out),
             Event::Closes(job) => self.closes(job, out),
-            Event::Expects(job, expected) => self.expects(job, expected, out),
             Event::Beside { bytes } => {
                 for phase in self.jobs.values_mut().filter_map(|job| job.phase.as_mut()) {
                     phase.beside_bytes = phase.beside_bytes.saturating_add(bytes);

@@ -31,7 +31,7 @@ pub const EARLIER_MAX: usize = WINDOW;
 /// one of this run.
 const CLOCK_NS: u64 = 2 * LONGEST_NS;
 
-/// Predicted phases in a row that may fail to come before nothing is expected any more.
+/// Number of predicted phases in a row that do not come, after which nothing is expected any more.
 const MISSED_MAX: u8 = 3;
 
 /// What a program declares of its job.

@@ -61,7 +61,7 @@ impl Watch {
     }
 
     /// Records that the job has moved `total_bytes` by `now`, and whether a call is in progress
-    /// (`busy`).
+    /// (`busy`). Returns what has changed of its phase.
     pub fn look(&mut self, now: Nanos, total_bytes: u64, busy: bool) -> Vec<Seen> {
         let mut seen = Vec::new();
         if let Some(burst) = self.bursts.progress(now.0, total_bytes, busy) {

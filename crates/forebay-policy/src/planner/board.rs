@@ -137,9 +137,9 @@ impl Board {
     }
 
     /// Returns the interval in which nothing should be fetched, so that the next phase finds the
-    /// file system quiet: it begins before the expected start by the time that nodes take to stop,
-    /// and is no longer after it, as the phase may not come. `None` if nodes stop immediately, or
-    /// no phase is expected.
+    /// file system quiet: from the time that nodes take to stop before its expected start until as
+    /// long after it, and no longer, as the phase may not come. `None` if nodes stop immediately,
+    /// or no phase is expected.
     pub fn rest_before_phase(&self) -> Option<(Nanos, Nanos)> {
         let reaction_ns = (self.config.reaction_s * 1e9) as u64;
         let coming = self.hpc.values().filter_map(|h| h.next_at).filter(|at| *at + reaction_ns > self.now);

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use super::plan::{ActionKind, Estimate, Plan};
 use super::{Board, JobId};
 
-/// Lets tasks that wait anyway read what is missing themselves if that is faster: what they read
-/// directly need not pass through the tier. `tier_s` is how long the fastest setting needs for the
-/// rest of the wave.
+/// Returns a plan that lets tasks that wait anyway read what is missing themselves, if that is
+/// faster: what they read directly need not pass through the tier. `tier_s` is how long the fastest
+/// setting needs for the rest of the wave.
 pub(super) fn direct_is_faster(board: &Board, job: JobId, wave: u32, tier_s: f64) -> Option<Plan> {
     let j = board.job(job);
     let left_bytes = board.left_bytes(job, wave);

@@ -5,7 +5,7 @@ use super::eley::Search;
 use super::plan::{ActionKind, Plan};
 use super::{Board, JobId, Policy, PrefetchDistance};
 
-/// The better of *No Action* and *Full Delay*.
+/// *No Action* if it meets every deadline, otherwise *Full Delay*.
 pub struct FullDelay;
 
 impl Policy for FullDelay {

@@ -239,8 +239,8 @@ pub struct Config {
     /// How phases divide the file system. Older records do not contain it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub division: Division,
-    /// How fast nodes start and stop, in seconds: a setting that costs a phase something is not
-    /// worth a shorter time.
+    /// Time within which nodes start and stop, in seconds: a setting that costs a phase something
+    /// is not used for a shorter time.
     #[serde(default, skip_serializing_if = "is_default")]
     pub reaction_s: f64,
 }

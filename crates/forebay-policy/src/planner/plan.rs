@@ -50,7 +50,8 @@ pub struct Estimate {
     pub fetched_in_s: Option<f64>,
     /// Equation (5): the part of it that compute does not hide, in seconds.
     pub cost_s: Option<f64>,
-    /// Time of the tightest phase before its deadline, in seconds; `None` if no phase is touched.
+    /// Time that the tightest phase has left before its deadline, in seconds; `None` if no phase is
+    /// touched.
     pub margin_s: Option<f64>,
 }
 

@@ -112,7 +112,7 @@ pub enum JobUpdate {
         /// The next files.
         files: Vec<File>,
     },
-    /// Where the last reported files are stored: one layout for each, in their order.
+    /// Where the last reported files are stored, as many as there are layouts, in their order.
     Layouts {
         /// Names of servers.
         servers: Vec<String>,

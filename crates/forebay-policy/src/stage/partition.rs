@@ -340,7 +340,7 @@ mod tests {
                     [(reported.to_owned(), Need { parts: vec![one], bytes: 1 << 20 })].into()
                 );
             }
-            // There are no slots, so no task will come for it.
+            // The preferred node has no slots, so no task will come for it.
             assert_eq!(place(&view, &two, &split(one, "c")).preferred_node, Some(owner));
         }
         // The rest of a longer one stays where it is, and the parts of each are in order.

@@ -13,11 +13,12 @@ use super::waves::{Pace, QueueKey, Rank, StageRun, Wanted};
 use super::{RequestState, Requested, Stages};
 use crate::machine::Nanos;
 
-/// The divisor of a node's room within which chunks of waves after the planned one are requested.
+/// Chunks of waves after the planned one are requested only within one part in this many of a
+/// node's room.
 const AHEAD_ROOM: u64 = 2;
 
-/// The divisor of a node's room within which chunks of a stage are requested whose tasks run after
-/// those of another stage that is still being fetched.
+/// As [`AHEAD_ROOM`], for chunks of a stage whose tasks run after those of another stage that is
+/// still being fetched.
 const BEHIND_ROOM: u64 = 4;
 
 /// Chunks made per deadline: some 20 ms.

@@ -436,7 +436,7 @@ fn with_few_slots_the_chunk_needed_first_goes_first_whichever_server_has_it() {
 fn what_was_cut_before_a_change_of_slots_holds_nothing_up() {
     let mut world = World::new("no-action", &[("a", 1 << 30)]);
     world.update(laid_out(reported(4000, &[("a", 500)]), 1));
-    // Thousands of requests become void repeatedly.
+    // Again and again, thousands of chunks become void.
     for slots in [501, 502, 503, 504] {
         world.update(vec![JobUpdate::Slots { slots: vec![("a".into(), slots)] }]);
         world.now = world.now + SECOND;

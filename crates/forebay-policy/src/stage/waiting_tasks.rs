@@ -68,7 +68,7 @@ impl Questions {
 /// Tasks of a stage that have a slot and wait, and since when.
 pub(super) type Held = BTreeMap<u32, Nanos>;
 
-/// The answer to a task that asks.
+/// Whether a task that asks may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     May,
@@ -229,7 +229,7 @@ impl Stages {
         asked.into_iter().for_each(|partition| self.answer((key, stage, partition)));
     }
 
-    /// Forgets the questions of a job whose tasks no longer wait.
+    /// Lets all tasks of a job read that have asked, and forgets their limits: none waits any more.
     pub(super) fn forget_questions(&mut self, key: JobKey) {
         let open: Vec<Task> = self.questions.of_job(key).collect();
         open.into_iter().for_each(|task| self.answer(task));

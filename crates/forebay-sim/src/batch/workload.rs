@@ -37,8 +37,8 @@ pub struct Rooms {
     pub short: f64,
     /// Fraction of it that is staged in, and out.
     pub staged: f64,
-    /// Number of transfers of the room over the bandwidth of a burst buffer that the run time
-    /// contains.
+    /// A log's run time includes moving the room this many times, at the bandwidth of a burst
+    /// buffer.
     pub moves: f64,
 }
 

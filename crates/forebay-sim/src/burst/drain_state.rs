@@ -18,7 +18,7 @@ const ROUND: WriteId = 1 << 31;
 pub struct Round {
     /// The step.
     pub drain: FileId,
-    /// Its nodes.
+    /// Number of its nodes.
     pub nodes: u64,
     /// Bytes that the nodes have sent before.
     pub from: u64,

@@ -10,7 +10,7 @@
 //! | `world/tasks` | slots that take tasks, which read, compute and write |
 //! | `world/shuffle` | what map tasks leave to reduce tasks |
 //! | `world/ship` | stages that run on the storage servers |
-//! | `world/pending` | the order in which they take them |
+//! | `world/pending` | the order in which slots take tasks |
 //! | `world/fetch` | what nodes fetch into the tier |
 //! | `world/tier_contents`, `world/faults` | tiers that change, and nodes that fail |
 //! | `world/pfs` | servers, and the read-ahead of their clients |

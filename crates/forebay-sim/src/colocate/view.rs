@@ -95,8 +95,8 @@ fn fetch_tip(f: &FetchSpan) -> String {
 pub const COLUMNS: [&str; 8] =
     ["policy", "seed", "kind", "name", "map_s", "mean_cost_s", "mean_slowdown_percent", "deadlines_missed"];
 
-/// One row per job: what matters most first. Cells that do not apply are empty, and so is the map
-/// time of a job that the horizon interrupted.
+/// One row per job, Big Data jobs first. Cells that do not apply are empty, and so is the map time
+/// of a job that the horizon interrupted.
 pub fn rows(setup: &Setup, outcome: &Outcome) -> Vec<Vec<String>> {
     let row = |kind: &str, name: &str, cells: [String; 4]| {
         let mut row = vec![setup.policy.clone(), setup.seed.to_string(), kind.into(), name.into()];

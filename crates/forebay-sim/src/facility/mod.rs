@@ -60,9 +60,9 @@ pub struct Steps {
     /// Computing time from one step to the next, approximately: a job has a whole number of equal
     /// phases.
     pub every_ns: u64,
-    /// Number of steps per whole checkpoint.
+    /// One step in this many is a whole checkpoint.
     pub whole_every: u32,
-    /// Size of the other steps, as a fraction of a checkpoint.
+    /// Size of the other steps, as a fraction of a whole checkpoint.
     pub part: f64,
 }
 

@@ -160,7 +160,7 @@ pub fn simulate(setup: &Setup, trace: &mut Trace) -> Result<Outcome> {
     let stats = event_loop::run(&mut facility, &mut events, Limits::of(setup.horizon_ns))?;
     facility.out.events = stats.events;
     facility.out.unfinished = setup.jobs.len() as u64 - facility.out.jobs;
-    // Events of patience that was not needed may come after the last job.
+    // The ends of waits for a token that were not needed are events too, maybe after the last job.
     let end = if facility.out.unfinished == 0 { facility.ended } else { stats.end };
     Ok(facility.outcome(end))
 }

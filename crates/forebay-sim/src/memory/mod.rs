@@ -36,7 +36,7 @@ pub struct Setup {
     pub refill_bytes_per_s: Option<f64>,
     /// How fast it releases memory, in bytes per second; `None`: immediately.
     pub release_bytes_per_s: Option<f64>,
-    /// Whether the controller is notified of use above [`Config::alarm_bytes`].
+    /// Whether the controller is notified of use above [`Config::alarm_bytes`] without a request.
     pub has_alarm: bool,
     /// Memory of compute.
     pub load: Load,

@@ -264,7 +264,7 @@ pub struct Against {
     ratios: Vec<f64>,
     /// Numbers of the clusters in which it was slower.
     pub slower: Vec<u64>,
-    /// Numbers of those clusters among them in which it missed no fewer deadlines.
+    /// Numbers of the clusters among these in which it missed no fewer deadlines.
     pub slower_for_nothing: Vec<u64>,
     /// The greatest ratio, and its cluster.
     pub worst: Option<(f64, u64)>,

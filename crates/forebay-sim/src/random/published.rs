@@ -2,12 +2,13 @@
 //!
 //! | workload | steps | from |
 //! | --- | --- | --- |
-//! | `full-stripe` | J1 to J3, as often as in W1 to W6, on all 128 nodes | ICPP 2016, Table III |
+//! | `full-stripe` | J1-J3, as often as in W1-W6, on all 128 nodes | ICPP 2016, Tables II, III |
 //! | `partial-stripe` | J4 to J7, as often as in W7 to W12, on 16 to 64 of 128 nodes | the same |
 //! | `io-sets` | of jobs with periods of 10, 100, 1000 s, on one file system | IO-Sets, TPDS 2023 |
 //! | `apex` | checkpoints of APEX at Daly's periods, on 64 nodes | Herault et al., 2018 |
 //! | `batch-log` | room that longer jobs of KTH-SP2 fill, on 12 nodes | Kopanski, Rzadca, 2021 |
 //!
+//! APEX: EAP, LAP, Silverton and VPIC. Longer jobs: all but those of two minutes.
 //! None of the papers has steps that arrive at a given load, so the arrival times are ours.
 
 use forebay_model::rng::Rng;
@@ -65,7 +66,8 @@ enum Alone {
     Always(f64),
     /// Log-uniform.
     Between(f64, f64),
-    /// The time of a job that writes from `nodes` compute nodes to some nodes of the burst buffer.
+    /// The time of a job that writes the room of its `nodes` compute nodes to `width` nodes of the
+    /// burst buffer.
     Room {
         nodes: f64,
         width: f64,

@@ -2,9 +2,9 @@
 //!
 //! [`printed`] is the paper's: to first order in P / m, with the periods of `cooperative`. Where a
 //! checkpoint takes a large part of the time between failures, the first order is too high:
-//! [`exact`] uses the expected time of a period with exponential failures, E = m e^(r / m) (e^(P /
-//! m) - 1), of which P - c is work. Both limit the checkpoints to the time that the PFS has, and
-//! leave out all other transfers and all waits.
+//! [`exact`] uses the expected time of a period with exponential failures,
+//! E = m e^(r / m) (e^(P / m) - 1), of which P - c is work. Both limit the checkpoints to the time
+//! that the PFS has, and leave out all other transfers and all waits.
 
 use forebay_policy::burst::period::{Job, Policy, periods_ns};
 

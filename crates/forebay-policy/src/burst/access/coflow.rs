@@ -21,9 +21,9 @@
 //! become that of arrival. A configured ageing also subtracts that many seconds for each second of
 //! age. With patience, steps that are older than it go first, the oldest before all.
 //!
-//! **Progress** is computed where it is not reported: nodes follow the order. A step that is not
-//! over after its declared time and a tenth more has declared too little, or its processes hang: it
-//! goes behind all others.
+//! **Progress** is computed where it is not reported: nodes follow the order. A step that has been
+//! served for its declared time, and is not over a tenth of that time later, has declared too
+//! little, or its processes hang: it goes behind all others.
 //!
 //! **Cost.** Keys only grow while steps are put in order, so a step is examined again when it is
 //! the next, not after each choice. At most [`MOST_RANKED`] steps have a place; the others share
@@ -39,7 +39,7 @@ use crate::machine::Nanos;
 
 /// The first step's part of a node's bandwidth, the second's of the rest, and so on.
 pub const LEAD_SHARE: f64 = 0.95;
-/// An age of the longest time alone reduces an end by nearly a third.
+/// An age of x times the longest time alone divides an end by 1 + this * x^2.
 const AGEING: f64 = 0.3;
 /// The oldest step's age in such times, at most.
 const OLDEST: f64 = 4.0;
@@ -49,7 +49,8 @@ const MOST_RANKED: usize = 256;
 const COUNTED: usize = 3;
 /// Less remaining time than this, in ns, counts as over.
 const ROUNDING_NS: f64 = 1000.0;
-/// A step that exceeds its time alone by this part of it, and a millisecond, goes last.
+/// A step goes last that is not over when this part of its time alone, and a millisecond, have
+/// passed since it should have been written.
 const OVERTIME: f64 = 0.1;
 const OVERTIME_NS: f64 = 1e6;
 
@@ -97,9 +98,9 @@ impl Step {
 /// Weights of ages at one moment.
 struct Ages {
     now: Nanos,
-    /// The age that reduces an end by [`AGEING`], in ns.
+    /// The age that divides an end by 1 + [`AGEING`], in ns.
     unit_ns: f64,
-    /// As configured: of each second of age.
+    /// What each second of age subtracts, as configured.
     off: f64,
 }
 

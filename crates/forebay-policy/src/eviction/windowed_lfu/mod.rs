@@ -247,7 +247,7 @@ impl WindowedLfu {
     }
 
     fn age_if_due(&mut self) {
-        // A small tier would age all the time: the count is of at least 64 pages.
+        // A small tier would age all the time, so it counts as one of 64 pages.
         if self.uses_in_era < AGEING_USES_PER_PAGE * (self.len() as u64).max(64) {
             return;
         }

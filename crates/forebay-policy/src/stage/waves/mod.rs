@@ -287,7 +287,7 @@ impl StageRun {
         (self.waves.len() - self.base) as u32
     }
 
-    /// Returns when the wave before them began, if it still computes.
+    /// Returns when the wave before the planner's first one began, if it still computes.
     pub fn computes_since_ms(&self) -> Option<u64> {
         let wave = self.waves[..self.base].last().filter(|wave| !wave.is_finished())?;
         wave.status.compute_began_ms
@@ -402,8 +402,8 @@ impl StageRun {
         Some((found.id, was_direct))
     }
 
-    /// Pauses the other waves that have not begun to compute: a planner that considers phases
-    /// fetches one wave of a job at a time.
+    /// Pauses the other waves that have not begun to compute, and returns them: a planner that
+    /// considers phases fetches one wave of a job at a time.
     pub fn pause_others(&mut self, id: WaveId) -> Vec<WaveId> {
         let first = self.base + self.started as usize;
         let end = if self.opportunistic { first } else { self.waves.len().min(self.last_planned + 1) };

@@ -152,7 +152,7 @@ impl<'a> Cluster<'a> {
     /// Returns the outcome of the run.
     ///
     /// # Errors
-    /// If tasks are left, although the run was not interrupted.
+    /// If tasks are left, although the run did not end at its horizon.
     pub fn finish(self, stats: RunStats) -> Result<Outcome> {
         let is_cut = stats.stop == Stop::Horizon;
         let mut jobs = self.jobs.iter().zip(&self.setup.jobs);

@@ -25,7 +25,7 @@ pub struct Pfs<'a> {
     free_at: Vec<Nanos>,
     /// when its disk has,
     disk_free_at: Vec<Nanos>,
-    /// and when its tasks have used their share of the disk so far, so that they may continue.
+    /// and when its tasks have all that they requested, at their share of the disk.
     share_free_at: Vec<Nanos>,
     /// Bytes requested from servers.
     pub served_bytes: u64,
@@ -72,6 +72,7 @@ pub(super) struct Reader {
     at: u64,
     /// The end of what was requested.
     requested: u64,
+    /// The end of the range.
     end: u64,
     window_bytes: u64,
     /// Windows that are requested and not taken.

@@ -22,11 +22,11 @@
 //!
 //! I_hpc(n, 1): at 5 %, *Scale Down* meets the deadline of Table 6 at a cost of 6 s or less, which
 //! needs I_hpc(5, 1) <= 1.05, so an exponent above 3.8. Application 2 gains 19 % and 30 % with Eley
-//! at 5 and 15 %, to which 6 and 7 come closest, and with 7 nothing would be left of the cost in
-//! Table 6.
+//! at 5 and 15 %, to which exponents of 6 and 7 come closest, and with 7 nothing would be left of
+//! the cost in Table 6.
 //!
-//! T(8, t): applications 3 and 8 hardly gain from Eley, and in Table 4 *Scale Up* reduces Sort's 16
-//! s to its 12 s of compute and reading the tier. Factors at the thread level: 8 nodes of 16
+//! T(8, t): applications 3 and 8 hardly gain from Eley, and in Table 4 *Scale Up* reduces Sort's
+//! 16 s to its 12 s of compute and reading the tier. Factors at the thread level: 8 nodes of 16
 //! threads disturb about as much as direct reads.
 
 use forebay_model::forecast::Division;
