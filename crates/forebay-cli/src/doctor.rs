@@ -352,9 +352,12 @@ fn pfs(path: &Path) -> Finding {
     if let Some(warning) = local_directory(&root) {
         return warning;
     }
-    let kind = forebay_pfs::name_of(&root).unwrap_or_else(|| "a file system of unknown type".into());
-    if kind == "tmpfs" {
-        return bad(what, format!("{} is a tmpfs", path.display()), remedy);
+    let Some(kind) = forebay_pfs::name_of(&root) else {
+        let found = format!("{}: its mount is not in /proc/self/mountinfo", path.display());
+        return warn(what, found, "mount /proc, or look from where the PFS is mounted");
+    };
+    if kind == "tmpfs" || kind == "devtmpfs" {
+        return bad(what, format!("{} is a {kind}", path.display()), remedy);
     }
     let only = if Traits::of(&root).is_local { ", which only this node has" } else { "" };
     good(what, format!("{}: {kind}{only}", path.display()))

@@ -36,7 +36,7 @@ const UNCHANGING: [&str; 7] =
 
 /// Whether only this node has the files: true even of overlays, such as a container's root.
 pub(super) fn is_of_one_node(fs_type: &[u8]) -> bool {
-    LOCAL.contains(&fs_type) || fs_type == b"overlay"
+    LOCAL.contains(&fs_type) || [&b"overlay"[..], b"rootfs", b"devtmpfs"].contains(&fs_type)
 }
 
 /// `traits` of a file system of this type.

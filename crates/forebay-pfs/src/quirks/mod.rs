@@ -108,9 +108,12 @@ impl Traits {
 /// What the file system of `path` (absolute, symbolic links resolved) is called: its name, or its
 /// type in the kernel's table.
 pub fn name_of(path: &Path) -> Option<String> {
-    let line = line_of(path)?;
+    line_of(path).map(|line| name_in(&line))
+}
+
+fn name_in(line: &MountLine) -> String {
     let by_type = || String::from_utf8_lossy(&line.fs_type).into_owned();
-    Some(known(&line).map_or_else(by_type, |kind| kind.name.to_owned()))
+    known(line).map_or_else(by_type, |kind| kind.name.to_owned())
 }
 
 /// The type of the file system of `path` (absolute, symbolic links resolved), if `path` is a plain
@@ -183,6 +186,7 @@ mod tests {
             46 22 0:57 / /mnt/ceph-a rw - fuse.ceph-fuse ceph-fuse rw\n\
             47 22 0:58 / /mnt/ceph-b rw - fuse ceph-fuse rw\n\
             48 22 0:59 / /mnt/ceph-k rw - ceph 10.0.0.1:/ rw\n\
+            49 22 0:60 / /mnt/slow rw - fuse.forebay-slowfs forebay-slowfs rw\n\
             nonsense\n";
         let traits = |path: &str| {
             let line = mounted_at(table, Path::new(path));
@@ -200,6 +204,11 @@ mod tests {
         for path in ["/", "/mnt", "/mnt/mfsother", "/mnt/other", "/mnt/mfs/inner", "/mnt/twice", "relative"] {
             assert_eq!(traits(path), None, "{path}");
         }
+        let names = ["/", "/mnt/mfs", "/mnt/ceph-a", "/mnt/ceph-k", "/mnt/other", "/mnt/slow"]
+            .map(|path| name_in(&mounted_at(table, Path::new(path)).unwrap()));
+        let slow = "the lab's slow file system";
+        assert_eq!(names, ["ext4", "MooseFS", "CephFS through ceph-fuse", "CephFS", "fuse", slow]);
+        assert_eq!(name_of(Path::new("/proc")).as_deref(), Some("proc"));
         assert_eq!(Traits::of(Path::new("/proc")), Traits::default());
         assert_eq!(UNKNOWN.traits, Traits::default());
     }
