@@ -5,7 +5,7 @@
 //! writes to etcd, it writes on the condition that the key still has that revision. So a leader
 //! that was replaced changes nothing there, whenever its write arrives.
 //!
-//! Against agents it fences itself: it acts only until [`Lead::until`], which counts from before
+//! Against agents it fences itself: it acts only until `Lead::until_ns`, which counts from before
 //! the last renewal of the lease was sent, so that it has stopped before etcd can give the key to
 //! another candidate. The clock also runs while the machine is suspended.
 //!

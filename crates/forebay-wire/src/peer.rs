@@ -421,7 +421,7 @@ pub enum PeerReply {
     GuestLeft,
     /// Nothing was done: another connection of the guest counts.
     GuestReplaced,
-    /// To [`PeerRequest::GuestStat`].
+    /// Length, blocks and mtime, for a [`PeerRequest::GuestCall`] that asks for them.
     GuestStat {
         /// Length in bytes.
         size: u64,

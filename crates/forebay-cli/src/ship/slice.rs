@@ -128,7 +128,7 @@ fn write(path: &Path, value: &str) -> Result<(), String> {
     fs::write(path, value).map_err(|e| failed(&format!("write {value:?} to"), path, &e))
 }
 
-/// As [`write`], for files that not every kernel or scheduler of disks has.
+/// As [`write()`], for files that not every kernel or scheduler of disks has.
 fn write_if_there(path: &Path, value: &str) -> Result<(), String> {
     match path.exists() {
         true => write(path, value),

@@ -54,7 +54,7 @@ fn limits_of_the_process_and_its_group_are_found_with_their_remedies() {
 }
 
 #[test]
-fn a_pfs_is_called_by_its_name_and_a_plain_directory_is_none() {
+fn what_is_not_a_pfs_is_found_with_its_remedy() {
     let of = |path: &Path| findings(forebay(&["--json", "doctor", "--pfs"]).arg(path));
     let dir = tempfile::tempdir().unwrap();
     let found = of(dir.path());

@@ -1,4 +1,4 @@
-//! Who is let in when, as the messages to agents show.
+//! Tests of which step is let in, and when, by the messages to agents.
 
 use super::*;
 
